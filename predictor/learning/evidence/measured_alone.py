@@ -6,6 +6,7 @@ job's graph does.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ class MeasuredAlone:
         self._told: dict[Job, Told] = {}
         # The keys of `_told` by what they are kept under.
         self._spelled: dict[Job, tuple[Job, ...]] = {}
+        # Both change together: what is not found by `_spelled` would never be told anew.
+        self._lock = threading.Lock()
         # What `told_members` found for the first members.
         self._numbers: WeakKeyDictionary[KnownMembers, Integers] = WeakKeyDictionary()
 
@@ -94,7 +97,8 @@ class MeasuredAlone:
     def _and(self, more: Mapping[Job, Alone]) -> MeasuredAlone:
         """With other knowledge of some jobs; what was found of all others is kept."""
         result = MeasuredAlone({**self._alone, **more}, self._one_spelling)
-        result._told, result._spelled = self._told.copy(), self._spelled.copy()
+        with self._lock:
+            result._told, result._spelled = self._told.copy(), self._spelled.copy()
         for job in more:
             for spelled in result._spelled.pop(job, ()):
                 result._told.pop(spelled, None)
@@ -125,11 +129,12 @@ class MeasuredAlone:
             str(workload),
             f"{workload.model}: its {words} alone on {device} replaced the prediction",
         )
-        if len(self._told) >= _KEPT:
-            self._told, self._spelled = {}, {}
-        self._told[job] = told
-        for known in {plain, (device, False, spelling)}:
-            self._spelled[known] = (*self._spelled.get(known, ()), job)
+        with self._lock:
+            if len(self._told) >= _KEPT:
+                self._told, self._spelled = {}, {}
+            self._told[job] = told
+            for known in {plain, (device, False, spelling)}:
+                self._spelled[known] = (*self._spelled.get(known, ()), job)
         return told
 
     def by_prefix(self, device: str, sharing: str, workload: Workload) -> dict[int, SoloProfile]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,26 @@ def test_members_that_another_thread_adds_meanwhile_are_told_later(
     (number,) = known.numbers([added])
     now = measured.told_members(known, predictor)[number]
     assert known.keys()[now][0].solo.step_time_s is not None
+
+
+def test_an_observation_that_another_thread_adds_meanwhile_counts() -> None:
+    """A thread that answers is interrupted while it keeps what to tell of a job, by one that observes the same job."""
+    first, second = (
+        Observation(ColocationSet("v100", (SLOW,)), 0, step_time_s) for step_time_s in (1.0, 9.0)
+    )
+    measured, later, threads = MeasuredAlone().observed([first]), list[MeasuredAlone](), list[Thread]()
+
+    class Interrupted(dict[Any, Any]):
+        def __setitem__(self, job: Any, told: Any) -> None:
+            super().__setitem__(job, told)
+            threads.append(Thread(target=lambda: later.append(measured.observed([second]))))
+            threads[0].start()
+            threads[0].join(0.1)
+
+    measured._told = Interrupted()
+    assert measured.told("v100", "time-slice", SLOW).solo.step_time_s == pytest.approx(1.0)
+    threads[0].join()
+    assert later[0].told("v100", "time-slice", SLOW).solo.step_time_s == pytest.approx(5.0, rel=0.01)
 
 
 def test_it_applies_to_every_sharing_mode_and_to_no_other_job(predictor: Predictor) -> None:
