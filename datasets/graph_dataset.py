@@ -66,7 +66,7 @@ class ColocationDataset(Dataset):
 
     Args:
         root: folder of built datasets.
-        colocation: the table; its set ids become the items, in order of first appearance.
+        colocation: the table; its set ids become the items, in ascending order.
         graph_of: from a workload (batch size and options included) to its computation graph; by default
             `profiling.capture.graph_for`.
         progress: called after each distinct workload is captured, with (done, total).
