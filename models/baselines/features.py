@@ -34,14 +34,14 @@ class FeatureTable:
 
     def fit(self, train: Bundle) -> FeatureTable:
         """Fix the columns: the architectures and the context (device, sharing, campaign) seen in training."""
-        frame = _frame(train)
+        frame = train.frame
         self.architectures_ = sorted(set(frame["architecture"]))
         self.context_ = {name: sorted(set(frame[name])) for name in _CONTEXT if name in frame}
         return self
 
     def transform(self, bundle: Bundle) -> NDArray[np.float64]:
         """[n, columns] for `bundle.rows`; NaN where a solo run is unknown."""
-        frame = _frame(bundle).reset_index(drop=True)
+        frame = bundle.frame.reset_index(drop=True)
         members = self._members(bundle, frame)
         if bundle.target == "solo_step_time_s":
             blocks = [members]
@@ -79,10 +79,6 @@ class FeatureTable:
                 values = known[name].to_numpy(dtype=np.float64)
                 blocks.append((np.log(values) if name in _LOGARITHMIC else values)[:, None])
         return np.hstack(blocks)
-
-
-def _frame(bundle: Bundle) -> pd.DataFrame:
-    return bundle.frame
 
 
 def one_hot(column: pd.Series, values: list[str]) -> NDArray[np.float64]:

@@ -40,7 +40,6 @@ class OperatorEfficiency:
         """
         rows = train.rows
         keys = self._keys(rows)
-        floor = train.y.copy()
         floors = pd.Series(train.y).groupby([rows["operator"].to_numpy(), rows["device"].to_numpy()])
         floor = floors.transform(lambda part: part.quantile(_FLOOR_QUANTILE)).to_numpy()
         # Time of a call beyond its launch; a call at the floor itself carries little more information.
