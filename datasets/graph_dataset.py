@@ -113,13 +113,13 @@ class ColocationDataset(Dataset):
 
     def _load(self, folder: Path) -> None:
         self.folder = folder
-        self.index: dict[str, Any] = read_json(self.folder / "index.json")
-        if self.index.get("version") != FORMAT:
+        index = read_json(self.folder / "index.json")
+        version = index.get("version") if isinstance(index, dict) else None
+        if version != FORMAT:
             raise InputError(
-                f"{self.folder} has an unsupported version",
-                expected=str(FORMAT),
-                got=self.index.get("version"),
+                f"{self.folder} has an unsupported version", expected=str(FORMAT), got=version or "none"
             )
+        self.index: dict[str, Any] = index
         try:
             self.sets: dict[str, torch.Tensor] = load_file(self.folder / "sets.safetensors")
             self.graphs: dict[str, torch.Tensor] = load_file(self.folder / "graphs.safetensors")
@@ -173,6 +173,8 @@ class ColocationDataset(Dataset):
     def _whole_graphs(self) -> list[ComputationGraph]:
         try:
             lines = gzip.decompress((self.folder / "graphs.jsonl.gz").read_bytes()).splitlines()
+            if len(lines) != self.graph_count:
+                raise ValueError(f"{len(lines)} of {self.graph_count} graphs")
             return [ComputationGraph.from_dict(json.loads(line)) for line in lines]
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise self._damaged("a complete graphs.jsonl.gz", error) from None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,10 @@ def test_graphs_are_read_back_without_the_table(tmp_path: Path) -> None:
         assert not CALLS
         assert stored == graph_of(job)
         CALLS.clear()
-    (built.folder / "graphs.jsonl.gz").write_bytes(b"half")
-    with pytest.raises(InputError, match="damaged"):
-        ColocationDataset.read(built.folder).graph_of(Workload.parse(TABLE["workload"].iloc[0]))
+    for wrong in (b"half", gzip.compress(b"")):
+        (built.folder / "graphs.jsonl.gz").write_bytes(wrong)
+        with pytest.raises(InputError, match="damaged"):
+            ColocationDataset.read(built.folder).graph_of(Workload.parse(TABLE["workload"].iloc[0]))
     with pytest.raises(InputError, match="no graph dataset"):
         ColocationDataset.read(tmp_path)
 
@@ -88,6 +90,10 @@ def test_an_interrupted_build_is_repeated_and_a_damaged_one_refused(tmp_path: Pa
     (folder / "graphs.safetensors").write_bytes(b"half")
     with pytest.raises(InputError, match="damaged"):
         ColocationDataset(tmp_path, TABLE, graph_of)
+    for index in ("[]", "{}"):
+        (folder / "index.json").write_text(index)
+        with pytest.raises(InputError, match="unsupported version: expected 3, got none"):
+            ColocationDataset.read(folder)
     with pytest.raises(InputError, match="no co-location sets"):
         ColocationDataset(tmp_path, TABLE.iloc[:0], graph_of)
 
