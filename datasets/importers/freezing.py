@@ -104,11 +104,12 @@ def _read_placements(result: Import, path: Path) -> None:
     info = path.with_name("app_info.npy")
     if info.is_file():
         about = load_npy(info)
-        if not isinstance(about, dict):
+        try:
+            layers = int(about.get("layer_num", layers or 0)) or layers
+        except (AttributeError, TypeError, ValueError) as error:
             raise InputError(
-                f"{info} has an unexpected shape", expected="{layer_num, ...}", got=type(about).__name__
-            )
-        layers = int(about.get("layer_num", layers or 0)) or layers
+                f"{info} has an unexpected shape", expected="{layer_num: layers, ...}", got=str(error)
+            ) from None
     if layers is None:
         raise InputError(
             f"{path}: unknown number of layers", expected="app_info.npy with layer_num beside it"
@@ -162,8 +163,16 @@ def _read_pickle(result: Import, path: Path) -> None:
             if layers is None:
                 result.read += 1
                 result.dropped[f"unknown number of layers of {name}"] += 1
-            else:
-                _add_memory(result, _Job(name, layers, int(frozen), int(batch)), float(peak))
+                continue
+            try:
+                job, peak_bytes = _Job(name, layers, int(frozen), int(batch)), float(peak)
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"{path} has an unexpected shape",
+                    expected="{frozen layers: {batch size: bytes}}",
+                    got=str(error),
+                ) from None
+            _add_memory(result, job, peak_bytes)
 
 
 def _add_memory(result: Import, job: _Job, peak_bytes: float) -> None:

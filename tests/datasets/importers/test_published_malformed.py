@@ -226,8 +226,17 @@ def test_gpumemnet_not_a_workbook(tmp_path: Path) -> None:
     _refused("gpumemnet", tmp_path / "src", "not a workbook")
     import pandas as pd
 
-    pd.DataFrame({"Filename": ["a_8.out"]}).to_excel(tmp_path / "src" / "fake_tensor.xlsx", index=False)
+    path = tmp_path / "src" / "fake_tensor.xlsx"
+    pd.DataFrame({"Filename": ["a_8.out"]}).to_excel(path, index=False)
     _refused("gpumemnet", tmp_path / "src", "columns are missing")
+    twice = {
+        "Filename": ["a_8.out"] * 2,
+        "Batch Size": 8,
+        "Max GPU Memory (MiB)": 9.0,
+        "Last Numeric Value": 1.0,
+    }
+    pd.DataFrame(twice).to_excel(path, index=False)
+    _refused("gpumemnet", tmp_path / "src", "several runs of a", "got 8, 8")
 
 
 def _miso(folder: Path, target: list[float]) -> Path:
@@ -349,5 +358,14 @@ def test_miso_mixes_of_another_shape(tmp_path: Path) -> None:
 def test_freezing_without_the_number_of_layers(tmp_path: Path) -> None:
     header = "placement,local_bsz,step_time,sync_time,frozen_layer\n"
     path = _write(tmp_path / "src" / "frozen" / "VOC-yolo" / "placements.csv", header + "1,8,.2,0,0\n")
-    np.save(path.with_name("app_info.npy"), np.arange(3))
-    _refused("freezing", tmp_path / "src", "app_info.npy", "layer_num")
+    for wrong in (np.arange(3), np.array({"layer_num": "many"}, dtype=object)):
+        np.save(path.with_name("app_info.npy"), wrong)
+        _refused("freezing", tmp_path / "src", "app_info.npy", "layer_num")
+
+
+@pytest.mark.parametrize("wrong", [{"few": {32: 5e8}}, {0: {"few": 5e8}}, {0: {32: [5e8]}}])
+def test_freezing_memory_of_another_shape(tmp_path: Path, wrong: dict[Any, Any]) -> None:
+    path = tmp_path / "src" / "memory" / "model_ResNet18.npy"
+    path.parent.mkdir(parents=True)
+    np.save(path, np.array(wrong, dtype=object))
+    _refused("freezing", tmp_path / "src", "model_ResNet18.npy", "batch size: bytes")
