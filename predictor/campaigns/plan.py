@@ -168,10 +168,14 @@ def zoo_candidates(rates: DeviceSpec) -> list[Candidate]:
         candidates += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})]
         if rates.name != "cpu":
             middle = fits[len(fits) // 2]
-            amp = replace(_rescaled(middle, 1.0, 1), workload=replace(middle.workload, precision="amp"))
             # assume half the time, for less traffic and tensor cores; the campaign measures the actual ratio
             candidates.append(
-                replace(amp, step_time_s=middle.step_time_s / 2, features=amp.features - _HALF_TIME)
+                replace(
+                    middle,
+                    workload=replace(middle.workload, precision="amp"),
+                    step_time_s=middle.step_time_s / 2,
+                    features=middle.features - _HALF_TIME,
+                )
             )
     return candidates
 
