@@ -28,23 +28,21 @@ def _constant() -> FoldPredictor:
 def _additive() -> FoldPredictor:
     from models.baselines import AdditivePredictor
 
-    return AdditivePredictor(roofline_utilization)
+    return AdditivePredictor(_utilization_ratio)
 
 
-def roofline_utilization(spec: str, device: str, step_time_s: float) -> float:
+def _utilization_ratio(spec: str, device: str, step_time_s: float) -> float:
     """Share of a step (0 to 1) in which the device is busy by the cost model, if no utilisation was measured.
 
     Args:
         spec, device: the job and where it runs.
-        step_time_s: solo step time; if it is 0, the cost model's is used.
+        step_time_s: solo step time; if it is 0 or NaN, the cost model's is used.
     """
     from predictor.examples.featurizer import shared_featurizer
     from profiling.workload import Workload
 
     demand = shared_featurizer().job(Workload.parse(spec), device).demand
-    return (
-        min(1.0, demand.busy_s / step_time_s) if step_time_s > 0 else min(1.0, demand.busy_s / demand.step_s)
-    )
+    return min(1.0, demand.busy_s / (step_time_s if step_time_s > 0 else demand.step_s))
 
 
 def _trees_identity() -> FoldPredictor:
