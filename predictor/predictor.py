@@ -25,7 +25,7 @@ from predictor.padding import padded
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.types import Prediction, PredictionArrays
 from profiling.devices.mig import check_slices
-from profiling.errors import UnavailableError
+from profiling.errors import InputError, UnavailableError
 from profiling.workload import ColocationSet, SoloProfile, Workload
 
 if TYPE_CHECKING:
@@ -126,13 +126,22 @@ class Predictor:
         return self
 
     def score(self, colocation: pd.DataFrame, solo: pd.DataFrame) -> float:
-        """R2 of the co-located / solo throughput on measured sets."""
+        """R2 of the co-located / solo throughput on measured sets.
+
+        Raises:
+            UnavailableError: it has not been fitted.
+            InputError: none of their ratios was measured.
+        """
         from sklearn.metrics import r2_score
 
         self._table()  # raises where nothing was fitted
         examples = examples_of(colocation, solo)
-        log_ratio, _ = self.fitted_.model.predict_log_ratio(examples)
         scored = examples.scored
+        if not scored.any():
+            raise InputError(
+                "no measured throughput to score", expected="rows with a throughput_ratio", got="none"
+            )
+        log_ratio, _ = self.fitted_.model.predict_log_ratio(examples)
         return float(r2_score(examples.ratio[scored], np.exp(log_ratio[scored])))
 
     def _table(self) -> JobTable:

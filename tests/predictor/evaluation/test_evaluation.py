@@ -37,6 +37,9 @@ def test_scored_without_refitting(predictor: Predictor, measured: Tables) -> Non
     assert result["targets"]["memory"]["mape_percent"] < 1
     assert result["targets"]["utilization"]["mae"] < 0.03
     assert predictor.score(colocation, solo) == result["metrics"]["r2"]
+    for nothing in (colocation.iloc[:0], colocation.assign(is_target=False)):
+        with pytest.raises(InputError, match="no measured throughput to score"):
+            predictor.score(nothing, solo)
 
 
 def test_rows_are_scored_by_the_served_prediction(predictor: Predictor, measured: Tables) -> None:
