@@ -52,14 +52,13 @@ def read(folder: Path) -> Import:
         runs.setdefault(match["name"], []).append((int(match["batch"]), float(numbers[0]), float(numbers[1])))
     for name, by_batch in runs.items():
         by_batch.sort()
-        try:
-            alive = _alive([(batch, memory) for batch, memory, _ in by_batch])
-        except ZeroDivisionError:
+        if len({batch for batch, *_ in by_batch}) < len(by_batch):
             raise InputError(
                 f"{path} has several runs of {name} with one batch size",
                 expected="one row per network and batch size",
                 got=", ".join(str(batch) for batch, *_ in by_batch),
-            ) from None
+            )
+        alive = _alive([(batch, memory) for batch, memory, _ in by_batch])
         reason = (
             "crashed: memory falls or hardly rises with the batch"
             if alive
@@ -94,13 +93,7 @@ def read(folder: Path) -> Import:
 
 
 def _alive(points: list[tuple[int, float]]) -> int:
-    """Number of a network's runs, by ascending batch, that did not crash.
-
-    0 if a single one is left, unconfirmed.
-
-    Raises:
-        ZeroDivisionError: two of them have the same batch.
-    """
+    """Number of a network's runs, by ascending batch, that did not crash; 0 if a single one is left, unconfirmed."""
     first: float | None = None
     for position in range(1, len(points)):
         (batch, memory), (smaller, before) = points[position], points[position - 1]
