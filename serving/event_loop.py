@@ -36,27 +36,19 @@ class AcceptingLoop(uvloop.Loop):
         if sock is not None and is_spread(sock):
             sock, shared = listen_beside(sock), False
         server = await super().create_server(protocol_factory, *arguments, sock=sock, **named)
-        if named.get("ssl") is None and not shared:
-            for listening in server.sockets:  # type: ignore[attr-defined]
-                # A duplicate, because a descriptor can be watched only once.
-                self._accept_from(
-                    socket.fromfd(listening.fileno(), listening.family, listening.type),
-                    protocol_factory,
-                    server,
-                )
-        return server
+        if named.get("ssl") is not None or shared:
+            return server
+        # Duplicates, because a descriptor can be watched only once.
+        duplicates = [socket.fromfd(s.fileno(), s.family, s.type) for s in server.sockets]  # type: ignore[attr-defined]
+        for listening in duplicates:
+            self._accept_from(listening, protocol_factory)
+        return _Server(self, server, duplicates)
 
-    def _accept_from(
-        self, listening: socket.socket, protocol_factory: Callable[[], Any], server: Any
-    ) -> None:
+    def _accept_from(self, listening: socket.socket, protocol_factory: Callable[[], Any]) -> None:
         listening.setblocking(False)
         connecting: set[asyncio.Task[Any]] = set()
 
         def accept() -> None:
-            if not server.is_serving():
-                self.remove_reader(listening)
-                listening.close()
-                return
             with suppress(OSError):  # nobody waits any more, or no descriptors are left
                 for _ in range(_AT_ONCE):
                     connection, _ = listening.accept()
@@ -66,3 +58,23 @@ class AcceptingLoop(uvloop.Loop):
                     task.add_done_callback(connecting.discard)
 
         self.add_reader(listening, accept)
+
+
+class _Server:
+    """A server that closes the duplicates of its sockets with them.
+
+    As long as one is open, the kernel completes handshakes of connections that nobody will serve.
+    """
+
+    def __init__(self, loop: AcceptingLoop, server: Any, duplicates: list[socket.socket]) -> None:
+        self._loop, self._server, self._duplicates = loop, server, duplicates
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def close(self) -> None:
+        self._server.close()
+        while self._duplicates:
+            listening = self._duplicates.pop()
+            self._loop.remove_reader(listening)
+            listening.close()
