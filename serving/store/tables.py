@@ -124,7 +124,9 @@ class ObservationRow(Base):
     error_ratio: Mapped[float | None]
     model_version: Mapped[str] = mapped_column(String(200))
     observed_at: Mapped[float] = mapped_column(index=True)
-    placement_id: Mapped[str | None] = mapped_column(ForeignKey("placements.id", ondelete="SET NULL"))
+    placement_id: Mapped[str | None] = mapped_column(
+        ForeignKey("placements.id", ondelete="SET NULL"), index=True
+    )
 
 
 class CounterRow(Base):
