@@ -10,7 +10,6 @@ import secrets
 import threading
 import time
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
@@ -224,12 +223,8 @@ class Authenticator:
 
 
 def session_of(request: Request) -> str | None:
-    """The session named by the request's cookie."""
-    try:
-        cookies: SimpleCookie = SimpleCookie(request.headers.get("cookie", ""))
-    except CookieError:
-        return None
-    return cookies[COOKIE].value if COOKIE in cookies else None
+    """The session named by the request's cookie, whatever other cookies there are."""
+    return request.cookies.get(COOKIE)
 
 
 async def authenticate(service: Service, request: Request, scope: str | None) -> None:

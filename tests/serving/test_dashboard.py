@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from serving.auth import create_token
+from serving.auth import COOKIE, create_token
 from serving.dashboard import view
 from serving.store import Store
 from serving.store.tables import ObservationRow
@@ -96,6 +96,18 @@ def test_sign_in(start: Start, tmp_path: Path) -> None:
     assert "HttpOnly" in entered.headers["set-cookie"]
     assert client.get("/").status_code == 200
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 401, "the cookie counts for reading only"
+
+
+def test_cookies_of_other_services_do_not_hide_the_session(start: Start, tmp_path: Path) -> None:
+    """Browsers send those of all ports of a host, whatever is in them."""
+    token = create_token(Store(f"sqlite:///{tmp_path}/store.db"), "eyes", ["read"])
+    client = start(auth="on")
+    client.post("/login", data={"token": token}, follow_redirects=False)
+    own = f"{COOKIE}={client.cookies[COOKIE]}"
+    client.cookies.clear()
+    for other in ('view={"width":9}', "list[0]=1", "bare", "name=\u00e9"):
+        headers = {"Cookie": f"{other}; {own}".encode()}
+        assert client.get("/", headers=headers).status_code == 200, other
 
 
 def test_sign_in_leads_back(start: Start, tmp_path: Path) -> None:
