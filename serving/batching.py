@@ -86,7 +86,7 @@ class Batcher:
         self._set_s = _TURN_S / 16  # mean processor time per set in a batch
         self._known: set[Encoded] = set()
         self._known_to: Serving | None = None
-        self._renewal: asyncio.Task[Serving] | None = None
+        self._renewal: asyncio.Task[None] | None = None
         self._met: tuple[ClusterSnapshot, Serving, set[tuple[str, str]]] | None = None
         self._unpredictable: tuple[Serving | None, dict[Encoded, str]] = None, {}
 
@@ -121,7 +121,15 @@ class Batcher:
         is_full = serving is self._known_to and len(self._known) > self.jobs
         is_full |= held > _HELD_PER_JOB * self.jobs
         if is_full and (self._renewal is None or self._renewal.done()):
-            self._renewal = asyncio.get_running_loop().create_task(self.life.reload(force=True))
+            self._renewal = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """Load a fresh copy of the model; after a failure, the next attempt has to wait."""
+        try:
+            await self.life.reload(force=True)
+        except CotenantError as error:
+            log.warning("no fresh copy of the model, the old one stays", error=error.message)
+            await asyncio.sleep(self.life.poll_s)
 
     async def encode(self, serving: Serving, asked: Iterable[Encoded]) -> None:
         """Capture and encode the jobs that the model has not seen.

@@ -261,6 +261,20 @@ def test_a_model_is_replaced_once_it_holds_many_jobs(start: Start, source: Table
     until(lambda: client.app.state.service.life.serving is not first, "a fresh copy serves")  # type: ignore[attr-defined]
 
 
+def test_a_fresh_copy_that_cannot_be_loaded_is_not_tried_at_every_request(
+    start: Start, source: TableSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = start(model_jobs=5, poll_s=LONG_S)
+    life = client.app.state.service.life  # type: ignore[attr-defined]
+    source.error = OSError("gone")
+    for size in range(1, 30):
+        body = {"device": "v100", "jobs": [f"resnet18-cifar:batch_size={size}"]}
+        assert client.post("/v1/predict", json=body).status_code == 200
+    until(lambda: life.last_error == "OSError: gone", "a fresh copy is tried")
+    assert life._failures == 1
+    assert "never retrieved" not in caplog.text
+
+
 def test_a_process_accepts_no_connection_before_its_first_model_check(tmp_path: Path) -> None:
     """Processes may share a socket: one without a model must not take connections from the others."""
     loading, go_on = threading.Event(), threading.Event()
