@@ -325,7 +325,7 @@ class ComputationGraph:
             check_values("layers", "str", body["layers"])
             check_layers([op.layer_index for op in operators], body["layers"])
             return cls(operators=operators, edges=edges, layers=tuple(body["layers"]), **scalars)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 "computation graph is damaged", expected="all columns, of equal length", got=repr(error)
             ) from None
@@ -356,7 +356,7 @@ def _read_operators(columns: dict[str, Any], version: int) -> tuple[Operator, ..
         columns["forward_kernel_count"] = [kernels / 3 for kernels in columns["kernel_count"]]
         columns["training_only"] = [kind in ("dropout", "loss") for kind in columns["kind"]]
     columns = dict.fromkeys(RECOMPUTED_COLUMNS, [0.0] * count) | columns
-    columns["sizes"] = _read_sizes({} if version == 1 else columns["sizes"], count)
+    columns["sizes"] = _read_sizes({} if version == 1 else dict(columns["sizes"]), count)
     for f in fields(Operator):
         check_values(f.name, str(f.type), columns[f.name])
     names = [f.name for f in fields(Operator)]

@@ -19,6 +19,8 @@ _LEAST = {"layer_index": -1, "repeat": 1, "batch_size": 1}
 # Far beyond any network, and products of a few such numbers are still finite.
 _MOST = 1e30
 _DIMENSIONS = 32
+# Options of a graph that count something.
+_COUNTS, _MOST_COUNTED = ("frozen_prefix", "gradient_accumulation", "processes"), 1e9
 
 
 def check_values(name: str, field_type: str, values: Any) -> None:
@@ -39,10 +41,9 @@ def check_values(name: str, field_type: str, values: Any) -> None:
         # [N]; a string or None among numbers gives an array of another kind.
         array = np.asarray(values)
         kinds = "iuf" if field_type == "float" else "iu"
-        if array.size and not (
-            array.ndim == 1
-            and array.dtype.kind in kinds
-            and ((array >= least) & (array <= _MOST)).all()  # NaN fails both
+        # NaN fails both comparisons.
+        if array.ndim != 1 or (
+            array.size and not (array.dtype.kind in kinds and ((array >= least) & (array <= _MOST)).all())
         ):
             what = "numbers" if field_type == "float" else "integers"
             raise _damaged(name, f"{what} from {least} to {_MOST:g}", values)
@@ -76,7 +77,7 @@ def check_layers(layer_index: Sequence[int], layers: Sequence[str]) -> None:
 
 
 def check_scalars(scalars: dict[str, Any], known: tuple[Field[Any], ...]) -> None:
-    """Check the totals and names of a graph against their fields.
+    """Check the totals and names of a graph against their fields, and the numbers among its options.
 
     Raises:
         InputError: a value is invalid.
@@ -86,6 +87,10 @@ def check_scalars(scalars: dict[str, Any], known: tuple[Field[Any], ...]) -> Non
             check_values(field.name, str(field.type), [scalars[field.name]])
     if not isinstance(scalars.get("options"), dict):
         raise _damaged("options", "an object", scalars.get("options"))
+    for name in _COUNTS:
+        count = scalars["options"].get(name)
+        if not (count is None or (isinstance(count, int | float) and 0 <= count <= _MOST_COUNTED)):
+            raise _damaged(f"options.{name}", f"a number from 0 to {_MOST_COUNTED:g}", count)
     frozen = scalars["options"].get("frozen_layers", [])
     if not isinstance(frozen, list) or not all(isinstance(layer, int) for layer in frozen):
         raise _damaged("options.frozen_layers", "a list of layer indices", frozen)
