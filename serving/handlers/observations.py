@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
 from sqlalchemy import func, select
 
 from predictor.examples.observations import OF_DEVICE, Observation
@@ -11,7 +12,7 @@ from predictor.examples.out_of_memory import OutOfMemory
 from predictor.examples.plausibility import check_memory_plausible, check_plausible
 from predictor.types import Prediction
 from profiling.devices import get_device
-from profiling.errors import InputError, LimitError, UnknownNameError
+from profiling.errors import CotenantError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet
 from serving.feedback_schemas import ObservationBody, ObservationsBody
 from serving.handlers.idempotency import remember, replay
@@ -25,6 +26,7 @@ from serving.store.tables import ObservationRow, PlacementRow, newest
 _MOST = 50  # observations of a placement
 _DAYS = 30  # of errors by day
 _CLOCKS_DIFFER_S = 3600.0  # tolerated between a caller's clock and ours
+log = structlog.get_logger("cotenant.observations")
 
 
 async def record(service: Service, body: ObservationsBody, once: Once | None) -> tuple[int, dict[str, Any]]:
@@ -52,7 +54,10 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     corrected = await service.batcher.corrected(belief, sets)
     status, answer, new = await service.stored(_keep, service, body, predictions, corrected, once)
     if new:
-        await service.stored(_take_in, service, answer["observations"], predictions, corrected)
+        try:
+            await service.stored(_take_in, service, answer["observations"], predictions, corrected)
+        except CotenantError as error:  # they are stored, and the next poll learns from them
+            log.warning("observations not taken in at once", error=error.message)
     return status, answer
 
 
@@ -93,8 +98,7 @@ def _take_in(
     predictions: list[Prediction],
     corrected: list[Prediction],
 ) -> None:
-    """Learn from stored observations, and count their errors in the metrics."""
-    service.feedback.told()
+    """Count the errors of stored observations in the metrics, and learn from them."""
     for entry, plain, better in zip(entries, predictions, corrected, strict=True):
         if entry["out_of_memory"]:
             service.metrics.out_of_memory.labels(str(better.fits).lower()).inc()
@@ -106,6 +110,7 @@ def _take_in(
             service.metrics.observe(
                 entry["device"], job, name, entry["step_time_s"], prediction.members[entry["member"]].step_time_s
             )  # fmt: skip
+    service.feedback.told()
 
 
 def _keep(

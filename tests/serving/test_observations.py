@@ -14,6 +14,7 @@ from predictor.learning.summary import corrections_of
 from serving.handlers.calibration import by_job, recent
 from serving.handlers.observations import error_by_day
 from serving.handlers.upkeep import upkeep
+from serving.store import StoreError
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.waiting import LONG_S, until
@@ -287,6 +288,23 @@ def test_the_database_tells_the_time(client: TestClient, monkeypatch: pytest.Mon
     for at in (first["observations"][0]["observed_at"], graph["created_at"]):
         assert at == pytest.approx(real(), abs=LONG_S)
     assert [day["count"] for day in error_by_day(service)] == [1]
+
+
+def test_what_is_stored_is_not_answered_with_an_error(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers repeat a request that failed; the next poll takes in what could not be at once."""
+    service = client.app.state.service  # type: ignore[attr-defined]
+
+    def told() -> None:
+        raise StoreError("the store does not respond")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.feedback, "told", told)
+        assert client.post("/v1/observations", json={"observations": [seen()]}).status_code == 201
+    assert len(client.get("/v1/observations").json()["items"]) == 1
+    assert "cotenant_prediction_error_ratio_count 1.0" in client.get("/metrics").text
+    until(lambda: corrections_of(service.belief().posterior), "the next poll learns from it")
 
 
 def test_observations_past_retention_are_refused(client: TestClient) -> None:
