@@ -186,7 +186,8 @@ def run(config: object) -> None:
             backlog=2048,
         )
         if config.workers > 1:
-            Multiprocess(settings, sockets=[address.reserve(config.host, config.port)]).run()
+            with address.reserve(config.host, config.port) as reserved:
+                Multiprocess(settings, sockets=[reserved]).run()
             return
         server = uvicorn.Server(settings)
         with suppress(KeyboardInterrupt):

@@ -112,7 +112,7 @@ def test_starts_serves_and_drains(tmp_path: Path, workers: int) -> None:
         service = subprocess.Popen(
             [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(port), "--workers", str(workers),
              "--model", str(nothing(tmp_path)), "--database", f"sqlite:///{tmp_path}/s.db"],
-            stderr=stream, env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stderr=stream, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default::ResourceWarning"},
         )  # fmt: skip
     with httpx.Client(
         base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=LONG_S
@@ -136,7 +136,9 @@ def test_starts_serves_and_drains(tmp_path: Path, workers: int) -> None:
         )
     service.send_signal(signal.SIGTERM)
     assert service.wait(LONG_S) == 0
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    written = log.read_text()
+    assert "unclosed <socket" not in written
+    lines = [json.loads(line) for line in written.splitlines()]
     assert sum(line["event"] == "service stopped" for line in lines) == workers
 
 
