@@ -176,11 +176,20 @@ class StepTimes:
             status, answer = self._request("GET", path, params=self._named)
         if status != 200:
             return None
-        if len(answer["tenants"]) > 1:
+        try:
+            places = [
+                {name: place[name] for name in ("of", "member", "placement_id")}
+                for place in answer["tenants"]
+            ]
+        except (KeyError, TypeError):
+            places = []
+        if not places:  # perhaps of a proxy that answers everything
+            self._log(f"{path}: not an answer of the service: {json.dumps(answer):.300}", path)
+            return None
+        if len(places) > 1:
             self._log("the job is on several GPUs; its step times are not reported")
             return None
-        (tenant,) = answer["tenants"]
-        return {name: tenant[name] for name in ("of", "member", "placement_id")}
+        return places[0]
 
     def _send(self, observation: dict[str, Any]) -> int:
         return self._request("POST", "/v1/observations", json={"observations": [observation]})[0]

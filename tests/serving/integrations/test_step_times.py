@@ -305,6 +305,26 @@ def test_the_loop_goes_on_without_the_service(
     assert len(observed(client)) == 1
 
 
+@pytest.mark.parametrize(
+    "answer", [{}, [], "welcome", {"tenants": [{"node": "n"}]}, {"tenants": []}, {"tenants": None}]
+)
+def test_the_loop_goes_on_with_answers_of_something_else(
+    answer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a proxy that answers every request."""
+    failed = list[Any]()
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=answer))
+    with (
+        caplog.at_level(logging.WARNING),
+        StepTimes("http://cotenant", "a/train", every_s=0.0, transport=transport) as steps,
+    ):
+        for _ in range(100):
+            steps.done()
+    assert failed == []
+    assert len([r for r in caplog.records if r.name == "cotenant.step_times"]) == 1
+
+
 def test_the_end_does_not_break_a_request_that_takes_long(
     client: TestClient, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
