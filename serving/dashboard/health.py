@@ -51,6 +51,8 @@ class Health:
             belief = service.belief()
             if belief is not self._belief:
                 self._belief, self._levels = belief, {}
+            if len(self._levels) > 2 * len(gpus) + _NEW_SETS:  # mostly of sets that have ended
+                self._levels = {s: self._levels[s] for s in sets if s is not None and s in self._levels}
             known = self._levels
             new = await apart(len(gpus), _new, sets, known)
             if new:

@@ -12,8 +12,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
+from profiling.workload import Workload
+from scheduling.core.snapshot import Gpu, Tenant
 from serving.auth import COOKIE, create_token
-from serving.dashboard import view
+from serving.dashboard import health, view
 from serving.store import Store
 from serving.store.tables import ObservationRow
 from tests.serving.conftest import Start
@@ -380,3 +382,16 @@ def test_errors_without_stored_corrections(start: Start, tmp_path: Path) -> None
     with Store(f"sqlite:///{tmp_path}/store.db").write() as session:
         session.execute(update(ObservationRow).values(corrected_step_time_s=None))
     assert client.get("/").text.count("<td>-</td>") == 2
+
+
+def test_levels_of_sets_that_have_ended_are_forgotten(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_NEW_SETS", 3)
+    levels, service = health.Health(), client.app.state.service  # type: ignore[attr-defined]
+    for batch in range(1, 20):
+        tenant = Tenant(Workload.parse(f"resnet18-cifar:batch_size={batch}"), 10.0)
+        gpus = [Gpu("0", "v100", "time-slice", (tenant,)), Gpu("1", "v100", "time-slice", ())]
+        found = client.portal.call(levels.levels, service, gpus)  # type: ignore[union-attr]
+        assert found == ["unaffected", "empty"]
+        assert len(levels._levels) <= 8
