@@ -7,9 +7,10 @@ import errno
 import io
 import json
 import os
-import tempfile
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,17 @@ def _encoded(data: bytes | str) -> bytes:
 def _write_beside(target: Path, data: bytes | str, temporary: dict[Path, Path]) -> None:
     """Write `data` to a synced file beside `target`, which is added to `temporary`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with naming(target):
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary[target] = Path(name)
-    with naming(target), os.fdopen(handle, "wb") as stream:
+    kept = target.stat().st_mode & 0o777 if target.exists() else None
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    # Not one of tempfile, which only its owner could read: the umask can be read only by changing it, for all threads.
+    opener = partial(os.open, mode=0o666 if kept is None else kept)
+    with naming(target), open(beside, "xb", opener=opener) as stream:
+        temporary[target] = beside
         stream.write(_encoded(data))
         stream.flush()
         os.fsync(stream.fileno())
-    # mkstemp creates files that only their owner can read; set the permissions that open() would have kept or set.
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
+    if kept is not None:
+        os.chmod(beside, kept)
 
 
 def user_folder(variable: str, in_home: str) -> Path:

@@ -46,10 +46,10 @@ def test_several_files_are_written_together_or_not_at_all(
 def test_an_unwritable_file_is_named_not_the_temporary_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_only(**_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / ".graph.json.a1b2c3"))
+    def read_only(path: str, *_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
-    monkeypatch.setattr("profiling.files.tempfile.mkstemp", read_only)
+    monkeypatch.setattr("profiling.files.os.open", read_only)
     with pytest.raises(OSError, match=r"Read-only") as raised:
         write_whole(tmp_path / "graph.json", "new")
     assert raised.value.filename == str(tmp_path / "graph.json")
@@ -112,6 +112,20 @@ def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     for path in (file, link):
         write_whole(path, "new")
         assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_file_has_the_permissions_of_the_umask_which_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads that each set it for a moment could leave it at 0."""
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "umask", None)
+            write_whole(tmp_path / "new.json", "new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:

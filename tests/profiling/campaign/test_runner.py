@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiling.__main__ import app, main
+from profiling.campaign import runner
 from profiling.campaign.console import run as console_run
 from profiling.campaign.console import status as console_status
 from profiling.campaign.export import export_campaign
@@ -142,15 +142,19 @@ def test_disturbed_runs_are_counted_and_can_be_repeated(
     assert asked == [plan.runs[1].request]
 
 
-def test_repeats_under_a_limit_go_on_with_those_repeated_least(tmp_path: Path) -> None:
-    plan = small_plan(3)
+def test_repeats_under_a_limit_go_on_with_those_repeated_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, now_s = small_plan(3), 0.0
     asked: list[int | None] = []
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now_s)
 
     def always_disturbed(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
         asked.append(request.workloads[0].batch_size)
         record = stand_in(request, settings) | {"wall_s": 60.0}
         record["members"][0]["solo_verdict"] = "disturbed"
-        time.sleep(0.02)
+        nonlocal now_s
+        now_s += 60.0
         return record
 
     run_campaign(plan, tmp_path, measure=always_disturbed)
@@ -158,7 +162,7 @@ def test_repeats_under_a_limit_go_on_with_those_repeated_least(tmp_path: Path) -
     for _ in range(3):
         asked.clear()
         # At the pace so far only one of them fits.
-        now = run_campaign(plan, tmp_path, measure=always_disturbed, retry_disturbed=True, limit_s=60.01)
+        now = run_campaign(plan, tmp_path, measure=always_disturbed, retry_disturbed=True, limit_s=100.0)
         assert (now.done, now.disturbed) == (1, 3)
         left += asked
     assert left == [1, 2, 3]
