@@ -24,8 +24,8 @@ from scheduling.placement.projection import Projection, plain_job
 # should. The same holds for more GPUs; with fewer jobs than GPUs, hardly any wait.
 _MOST_JOBS = _MOST_GPUS = 512
 
-# In the virtual cluster; and after a decision. Stopping a long job for a short one would not look safe if the
-# long one then always came last, nor waiting for a fast GPU if the rule then took a slow one.
+# In the virtual cluster; and after a decision, besides those. Stopping a long job for a short one would not look
+# safe if the long one then always came last, nor waiting for a fast GPU if the rule then took a slow one.
 _PLAIN = (PlainRule(pack=False), PlainRule(pack=True))
 _AFTER = tuple(PlainRule(pack, ratio, patient=True) for ratio in (np.inf, 1.0, 0.7) for pack in (False, True))
 
@@ -84,13 +84,14 @@ class _Reference:
     first_s: float
     done: list[float]
 
-    def loss(self, schedule: PlainSchedule) -> float:
-        """Fraction by which a schedule is worse, for the figure where it is worst."""
+    def losses(self, schedule: PlainSchedule) -> tuple[float, float]:
+        """Fractions by which a schedule is worse: in the mean, and for the figure where it is worst."""
         own, best = schedule.outcome(self.done), self.best
-        return max(
+        mean = own.mean_s / max(best.mean_s, 1.0) - 1.0
+        return mean, max(
             (own.end_s - best.end_s) / max(best.end_s - self.first_s, 1.0),
             own.tail_s / max(best.tail_s, 1.0) - 1.0,
-            own.mean_s / max(best.mean_s, 1.0) - 1.0,
+            mean,
             own.p99_s / max(best.p99_s, 1.0) - 1.0,
         )
 
@@ -105,12 +106,13 @@ def guarded(
 ) -> list[Allocation]:
     """Return the first safe proposal.
 
-    If none is safe, the one with the smallest loss, or the starts of one of the rules.
+    If none is safe, the one, or the starts of one of the rules, with the smallest loss among those whose mean is
+    within the tolerance, otherwise with the least mean.
 
-    Jobs that a proposal leaves waiting are projected to start at once by a rule: waiting has no cost
-    until the next decision, which then starts from what it has cost. A proposal that stops jobs is also tried
-    without stopping them. If no job is waiting, or there are too many jobs or GPUs, the first proposal is
-    returned as is.
+    After a proposal that starts or moves a job, the policy is asked again at once, so that the jobs left waiting
+    are projected to start at once by a rule; after an empty one, they wait until the next departure. A proposal
+    that stops jobs is also tried without stopping them. If no job is waiting, or there are too many jobs or
+    GPUs, the first proposal is returned as is.
 
     Args:
         snapshot: the cluster.
@@ -137,19 +139,27 @@ def guarded(
     reference = plain.follow(snapshot, belief, projection)
     if reference is None:
         return first
-    least, chosen = float("inf"), first
+
+    def loss(schedule: PlainSchedule) -> tuple[float, float]:
+        # The best figures may be those of two rules, so that nothing equals all; then the mean counts first.
+        mean, worst = reference.losses(schedule)
+        return max(mean, tolerance), worst
+
+    # With one type, a patient rule is the same as the plain one.
+    rules = _AFTER if len(snapshot.types) == 1 else (*_AFTER, *_PLAIN)
+    least, chosen = (float("inf"), float("inf")), first
     for decisions in _with_milder(first, propose):
-        for rule in _AFTER:
-            lost = reference.loss(projection.schedule(decisions, rule)[0])
-            if lost <= tolerance:
+        for rule in rules:
+            lost = loss(projection.schedule(decisions, rule, waits=not decisions)[0])
+            if lost[1] <= tolerance:
                 return decisions
             if lost < least:
                 least, chosen = lost, decisions
     theirs = {gpu for a in first if a.job.job.gpus > 1 for gpu in a.gpus}
     gangs = [a for a in first if a.job.job.gpus > 1 or (a.gpus and theirs.intersection(a.job.gpus))]
-    for rule in _AFTER:
+    for rule in rules:
         schedule, started = projection.schedule(gangs, rule)
-        lost = reference.loss(schedule)
+        lost = loss(schedule)
         if lost < least:
             starts = (Allocation(snapshot.waiting[n], gpus) for n, gpus in started.items())
             least, chosen = lost, [*gangs, *starts]

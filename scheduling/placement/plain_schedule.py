@@ -169,6 +169,11 @@ class PlainSchedule:
         other._empty = [gpus.copy() for gpus in self._empty]
         return other
 
+    @property
+    def next_s(self) -> float:
+        """When the first GPU changes; infinite if none does."""
+        return self._events[0][0] if self._events else np.inf
+
     def submit(self, jobs: Iterable[tuple[int, PlainJob, float]], now_s: float) -> dict[int, tuple[int, ...]]:
         """Queue jobs, given by number with their iterations; returns the GPUs of all that start at once."""
         self.run(now_s)

@@ -46,12 +46,15 @@ class Projection:
             self.left[tenant.number] = snapshot.left(tenant) / (step if step < np.inf else 1.0)
 
     def schedule(
-        self, decisions: Sequence[Allocation], rule: PlainRule
+        self, decisions: Sequence[Allocation], rule: PlainRule, waits: bool = False
     ) -> tuple[PlainSchedule, dict[int, tuple[int, ...]]]:
         """Apply `decisions`, then continue with `rule`.
 
+        Args:
+            waits: whether the other jobs wait until the next departure; otherwise `rule` may start them at once.
+
         Returns:
-            The schedule, and the GPUs by number of the jobs that the rule starts at once.
+            The schedule, and the GPUs by number of the jobs that the rule starts first.
         """
         snapshot, left = self._snapshot, self.left.copy()
         tenants = [[t.number for t in members] for members in snapshot.tenants]
@@ -74,7 +77,8 @@ class Projection:
                 waiting.add(number)
         now_s = snapshot.now_s
         schedule = PlainSchedule(self._steps, self._kinds, self.jobs.copy(), left, tenants, now_s, rule)
-        started = schedule.submit([(n, self.jobs[n], left[n]) for n in waiting], now_s)
+        queued_s = schedule.next_s if waits and schedule.next_s < np.inf else now_s
+        started = schedule.submit([(n, self.jobs[n], left[n]) for n in waiting], queued_s)
         return schedule, started
 
 
