@@ -88,7 +88,9 @@ def test_waiting_is_not_judged_as_a_start() -> None:
     long, short = Workload("long"), Workload("short")
     ratios = {("v100", (long, short)): (0.9, 0.9)}
     belief = SetCache(TablePredictor({("v100", w): Solo(1.0) for w in (long, short)}, ratios))
-    state = SchedulingSnapshot(ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "v100"}]}]}))
+    state = SchedulingSnapshot(
+        ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "v100"}]}]})
+    )
     running = JobState(TraceJob("long", long, 1000.0), 0, 1000.0)
     running.gpus, running.started_s = (0,), 0.0
     state.running[0] = running
