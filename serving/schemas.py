@@ -316,7 +316,7 @@ class PlacementPage(Struct):
 class ClusterAnswer(Struct):
     """The stored cluster and its version; the ETag also tells progress reports apart.
 
-    From `valid_until` on it is outdated, null: never.
+    It is outdated from `valid_until` on (seconds since 1970); null: never.
     """
 
     version: int

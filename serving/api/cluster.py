@@ -41,7 +41,7 @@ _Valid = Annotated[
         gt=0,
         le=_MOST_VALID_S,
         description="Seconds within which the caller will store the cluster again. If it does not, the stored one is "
-        "outdated: `GET /v1/cluster/tenants` answers 409, the dashboard and a metric say so",
+        "outdated: `GET` and `PUT /v1/cluster/tenants` answer 409, and the dashboard and a metric report it",
     ),
 ]
 _JobId = Annotated[
