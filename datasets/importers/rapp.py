@@ -27,7 +27,7 @@ def read(folder: Path) -> Import:
     seen: dict[str, float] = {}
     for path in find_files(folder, "graph_features_all_models/*.json"):
         body = read_object(path, "{model_name, profiling_result}")
-        if "model_name" not in body or not isinstance(body.get("profiling_result"), list):
+        if not (isinstance(body.get("model_name"), str) and isinstance(body.get("profiling_result"), list)):
             raise InputError(f"{path} is not RaPP's", expected="model_name and profiling_result")
         for number, entry in enumerate(body["profiling_result"]):
             result.read += 1

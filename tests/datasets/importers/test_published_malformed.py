@@ -308,6 +308,11 @@ LOG, USAGE = "logs/mig/7g.40gb_bert_train4.json", "util_collection/power_bert.js
     ("source", "files", "words"),
     [
         ("rapp", {"graph_features_all_models/a.json": {"profiling_result": []}}, ("a.json", "model_name")),
+        (
+            "rapp",
+            {"graph_features_all_models/a.json": {"model_name": None, "profiling_result": []}},
+            ("a.json", "model_name"),
+        ),
         ("rapp", {"graph_features_all_models/a.json": []}, ("a.json", "got list")),
         ("ecnas", {RUN: {}, "generated_graphs_a.json": [1]}, ("generated_graphs_a.json", "got list")),
         ("ecnas", {RUN: {}, "generated_graphs_a.json": {"CELL": 5}}, ("cell CELL", "adjacency matrix")),
