@@ -132,7 +132,7 @@ def test_a_refused_parameter_reads_as_one_sentence(client: TestClient) -> None:
         (
             "PUT",
             "/v1/cluster?replace_tennants=true",
-            "expected one of replace_tenants, got 'replace_tennants'",
+            "expected one of replace_tenants, valid_s, got 'replace_tennants'",
         ),
         ("PUT", "/v1/cluster?replace_tenants=true&replace_tenants=false", "expected each key once, got 2 of"),
         ("GET", "/v1/placements?limit=1&limit=2", "query key limit is repeated"),
