@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import io
 import json
@@ -91,6 +92,11 @@ def _write_beside(target: Path, data: bytes | str, temporary: dict[Path, Path]) 
         os.fsync(stream.fileno())
     if kept is not None:
         os.chmod(beside, kept)
+
+
+def not_csv(path: Path, line: int, error: csv.Error) -> InputError:
+    """The error of a table whose `line` cannot be read."""
+    return InputError(f"{path}, line {line}: not CSV", expected="quoted as in RFC 4180", got=str(error))
 
 
 def user_folder(variable: str, in_home: str) -> Path:

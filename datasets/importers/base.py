@@ -14,7 +14,7 @@ from datasets.schema import TABLES
 from datasets.sources import get_source
 from datasets.tables import make_table
 from profiling.errors import InputError
-from profiling.files import check_once, read_json
+from profiling.files import check_once, not_csv, read_json
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
@@ -186,11 +186,7 @@ class CsvRows:
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path} is not text", expected="CSV in UTF-8", got=str(error)) from None
         except csv.Error as error:
-            raise InputError(
-                f"{self.path}, line {reader.line_num}: not CSV",
-                expected="quoted as in RFC 4180",
-                got=str(error),
-            ) from None
+            raise not_csv(self.path, reader.line_num, error) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from datasets.sources import OBSERVED
 from predictor.examples.out_of_memory import OutOfMemory, set_mapping
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
-from profiling.files import check_once, only_writer, read_json, user_folder, write_json
+from profiling.files import check_once, not_csv, only_writer, read_json, user_folder, write_json
 from profiling.names import one_of
 from profiling.spelling import in_short
 from profiling.workload import (
@@ -213,11 +213,7 @@ def read_observations(path: Path | str) -> list[Report]:
             reader.fieldnames = names
             body = list(reader)
         except csv.Error as error:
-            raise InputError(
-                f"{source}, line {reader.line_num}: not CSV",
-                expected="quoted as in RFC 4180",
-                got=str(error),
-            ) from None
+            raise not_csv(source, reader.line_num, error) from None
         for number, row in enumerate(body, 1):
             row.pop("", None)  # of a comma at the end of every line
             if any(row.pop(None, ())):  # type: ignore[call-overload]

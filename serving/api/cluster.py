@@ -31,7 +31,6 @@ _CONDITIONS = [
     header("If-Match", 'Tags of which the stored state must have one: its ETag, or its version, such as "7"; `*`: it must exist'),
     header("If-None-Match", "Tags of which the stored state must have none; `*`: it must not exist"),
 ]  # fmt: skip
-_MOST_VALID_S = 7 * 24 * 3600.0
 _Replace = Annotated[
     bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
 ]
@@ -39,7 +38,7 @@ _Valid = Annotated[
     float | None,
     Query(
         gt=0,
-        le=_MOST_VALID_S,
+        allow_inf_nan=False,
         description="Seconds within which the caller will store the cluster again. If it does not, the stored one is "
         "outdated: `GET` and `PUT /v1/cluster/tenants` answer 409, and the dashboard and a metric report it",
     ),

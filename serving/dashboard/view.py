@@ -21,7 +21,7 @@ from serving.handlers.calibration import Point, by_job, recent
 from serving.handlers.jobs import admit_sets, predict_each
 from serving.handlers.models import events, state
 from serving.handlers.observations import error_by_day, observations_of
-from serving.handlers.outdated import now_outdated_s
+from serving.handlers.outdated import cluster_outdated_s
 from serving.handlers.placements import STALE, count_placements, get_placement, list_placements
 from serving.schemas import PlacementState, job_of
 from serving.service import Service
@@ -152,7 +152,7 @@ async def overview(
     matching = [point for point in observed if shown_by.takes_observation(point)]
     return {
         "version": cluster.version,
-        "outdated_s": await service.read(now_outdated_s, service),
+        "outdated_s": await service.read(cluster_outdated_s, service),
         "nodes": {node: by_card(tiles) for node, tiles in nodes.items()},
         "totals": totals,
         "filter": shown_by,

@@ -13,7 +13,7 @@ _CLUSTER = table_of(ClusterRow).c
 _READ = select(_CLUSTER.valid_until).where(_CLUSTER.id == 1)
 
 
-def now_outdated_s(service: Service) -> float | None:
+def cluster_outdated_s(service: Service) -> float | None:
     """`outdated_s`, in a session of its own."""
     with service.store.read() as session:
         return outdated_s(service.store, session)

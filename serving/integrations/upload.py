@@ -12,12 +12,11 @@ from serving.integrations.ask import ServiceClient
 log = logging.getLogger("cotenant.integrations")
 
 _LEAST_VALID_S = 600.0
-_MOST_VALID_S = 7 * 24 * 3600.0  # the service refuses more
 
 
 def valid_for_s(period_s: float) -> float:
     """Seconds for which what a controller stores is valid, if it looks at the cluster every `period_s`."""
-    return min(max(_LEAST_VALID_S, 4 * period_s), _MOST_VALID_S)
+    return max(_LEAST_VALID_S, 4 * period_s)
 
 
 class Upload:
