@@ -286,6 +286,7 @@ class ComputationGraph:
             "format": GRAPH_FORMAT,
             "version": GRAPH_VERSION,
             **scalars,
+            "options": dict(self.options),
             "layers": list(self.layers),
             "operators": columns,
             "edges": [[e.source, e.target, e.bytes] for e in self.edges],

@@ -82,24 +82,30 @@ class Session:
         self.settings = settings
         self._selector = selectors.DefaultSelector()
         self._buffers: dict[int, bytes] = {}
-        extra = environments or [{}] * len(workloads)
-        self.members = [self._spawn(w, device, e) for w, e in zip(workloads, extra, strict=True)]
-        build = {
-            "do": "build",
-            "device": device,
-            "core": core,
-            "cached_activations": cached_activations,
-            "distributed": distributed,
-            "host_input": settings.host_input,
-            "loader_processes": settings.loader_processes,
-        }
-        # All at once and not yet pinned, because importing torch takes longer than most windows.
-        answers = self._ask(
-            {
-                i: {**build, "workload": str(m.workload.without_solo()), "seed": settings.seed + i}
-                for i, m in enumerate(self.members)
+        self.members: list[MemberProcess] = []
+        try:
+            for workload, extra in zip(workloads, environments or [{}] * len(workloads), strict=True):
+                self.members.append(self._spawn(workload, device, extra))
+            build = {
+                "do": "build",
+                "device": device,
+                "core": core,
+                "cached_activations": cached_activations,
+                "distributed": distributed,
+                "host_input": settings.host_input,
+                "loader_processes": settings.loader_processes,
             }
-        )
+            # All at once and not yet pinned, because importing torch takes longer than most windows.
+            answers = self._ask(
+                {
+                    i: {**build, "workload": str(m.workload.without_solo()), "seed": settings.seed + i}
+                    for i, m in enumerate(self.members)
+                }
+            )
+        except BaseException:
+            # Nobody calls `__exit__` of a session that was not entered.
+            self.__exit__()
+            raise
         for i, answer in answers.items():
             self.members[i].facts = answer
 
@@ -201,15 +207,21 @@ class Session:
             **(_SINGLE_THREAD if device == "cpu" else _ON_GPU),
             **environment,
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "profiling.measure.member", str(write)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            pass_fds=(write,),
-            env=variables,
-        )
-        os.close(write)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "profiling.measure.member", str(write)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(write,),
+                env=variables,
+            )
+        except OSError:
+            os.close(read)
+            log.close()
+            raise
+        finally:
+            os.close(write)
         replies = os.fdopen(read, "rb", buffering=0)
         member = MemberProcess(workload, process, replies, log)
         self._buffers[read] = b""

@@ -36,6 +36,12 @@ def test_round_trip(checkpointed: bool) -> None:
     assert ("recomputed_flops" in graph.to_dict()["operators"]) == checkpointed
 
 
+def test_changing_the_object_does_not_change_the_graph() -> None:
+    graph = captured("resnet18-cifar:batch_size=2")
+    graph.to_dict()["options"]["precision"] = "fp16"
+    assert graph.options["precision"] != "fp16"
+
+
 def version_1(graph: ComputationGraph) -> dict:
     body = graph.to_dict()
     body["version"] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_only_the_member_that_hangs_counts_as_dead() -> None:
         answers = session.phase((0, 1), 1.5)
         assert list(answers) == [0]
         assert [m.outcome for m in session.members] == ["ok", "killed"]
+
+
+def test_no_process_stays_if_a_later_one_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def only_once(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError(24, "Too many open files")
+        started.append(popen(*args, **options))
+        return started[0]
+
+    monkeypatch.setattr("profiling.measure.session.subprocess.Popen", only_once)
+    with pytest.raises(OSError, match="Too many open files"):
+        Session((job("plain"), job("plain")), "cpu", QUICK)
+    assert started[0].poll() is not None
 
 
 def test_a_window_may_last_longer_than_the_timeout() -> None:
