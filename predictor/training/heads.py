@@ -113,7 +113,8 @@ def _members(examples: Examples, what: str) -> list[list[float]]:
 
 
 def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
-    totals = np.array([sum(m) for m in _members(examples, "memory_bytes")])
+    members = _members(examples, "memory_bytes")
+    totals = np.array([sum(m) for m in members])
     extra = np.bincount(examples.set_index, minlength=len(totals)) - 1
     usable = ~np.isnan(totals) & ~np.isnan(examples.set_memory_bytes) & (extra > 0)
     usable &= examples.resident
@@ -121,5 +122,6 @@ def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, f
         return start.sharing_bytes, start.memory_log_error[1]
     gap = (examples.set_memory_bytes - totals)[usable] / extra[usable]
     offset = float(np.median(gap))
-    residual = np.abs(np.log(examples.set_memory_bytes[usable] / (totals + offset * extra)[usable]))
+    predicted = np.maximum(totals + offset * extra, [max(m) for m in members])  # as `set_memory_bytes`
+    residual = np.abs(np.log(examples.set_memory_bytes[usable] / predicted[usable]))
     return offset, conformal_quantile(residual)

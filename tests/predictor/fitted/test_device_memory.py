@@ -116,6 +116,19 @@ def test_calibration_recovers_the_constants(measured: tuple[pd.DataFrame, pd.Dat
     assert heads.sharing_bytes == pytest.approx(3.02e9 - 2 * 1.5e9)
 
 
+def test_large_sets_that_save_memory_leave_small_ones_their_largest_member(
+    measured: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    colocation, solo = measured
+    solo = solo.assign(memory_bytes=np.where(solo.device == "v100", 15e9, 1e8))
+    sets = colocation.assign(set_memory_bytes=np.where(colocation.device == "v100", 28.5e9, 2e8))
+    heads = fit_heads(examples_of(sets, solo), solo, Featurizer(graph_source))
+    assert heads.sharing_bytes == pytest.approx(-0.75e9), "1.5 GB less in half of the sets"
+    assert heads.memory_log_error[1] == pytest.approx(np.log(2))
+    members = np.array([[1e8, 1e8, 0.0], [1e8, 0.0, 0.0], [15e9, 15e9, 0.0]])
+    assert set_memory_bytes(members, heads) == pytest.approx([1e8, 1e8, 29.25e9])
+
+
 def test_activations_are_calibrated_by_jobs_whose_optimizer_allocates_less(
     measured: tuple[pd.DataFrame, pd.DataFrame],
 ) -> None:
