@@ -115,8 +115,11 @@ def set_memory_bytes(members: Floats, calibration: HeadCalibration) -> Floats:
     # Products instead of sums, because numpy reduces rows of two or three slowly.
     ones = np.ones(members.shape[-1])
     others = np.maximum((members > 0) @ ones - 1.0, 0.0)
-    # Measured sets that save memory make `sharing_bytes` negative, but a set takes as much as its largest member.
-    return np.maximum(members @ ones + others * calibration.sharing_bytes, members.max(axis=-1, initial=0.0))
+    total = members @ ones + others * calibration.sharing_bytes
+    if calibration.sharing_bytes >= 0.0:
+        return total
+    # Learned from sets that save memory; a set still takes as much as its largest member.
+    return np.maximum(total, members.max(axis=-1, initial=0.0))
 
 
 def examples_memory_bytes(examples: Examples, featurizer: Featurizer, calibration: HeadCalibration) -> Floats:

@@ -15,6 +15,7 @@ from predictor.fitted.device_memory import (
     member_memory_bytes,
     optimizer_temporary_bytes,
     process_bytes,
+    set_memory_bytes,
 )
 from predictor.fitted.intervals import conformal_quantile
 from profiling.devices import get_device
@@ -104,17 +105,10 @@ def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibra
     return float(np.clip(np.median(factors), 0.8, 4.0)) if len(factors) >= ENOUGH else 1.0
 
 
-def _members(examples: Examples, what: str) -> list[list[float]]:
-    sets: list[list[float]] = [[] for _ in examples.set_ids]
-    for workload, index in zip(examples.workloads, examples.set_index, strict=True):
-        value = getattr(workload.solo, what)
-        sets[index].append(np.nan if value is None else value)
-    return sets
-
-
 def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, float]:
-    members = _members(examples, "memory_bytes")
-    totals = np.array([sum(m) for m in members])
+    alone = np.array([w.solo.memory_bytes for w in examples.workloads], dtype=float)  # NaN where not measured
+    members = examples.padded(alone)
+    totals = members.sum(axis=-1)
     extra = np.bincount(examples.set_index, minlength=len(totals)) - 1
     usable = ~np.isnan(totals) & ~np.isnan(examples.set_memory_bytes) & (extra > 0)
     usable &= examples.resident
@@ -122,6 +116,6 @@ def _sharing_bytes(examples: Examples, start: HeadCalibration) -> tuple[float, f
         return start.sharing_bytes, start.memory_log_error[1]
     gap = (examples.set_memory_bytes - totals)[usable] / extra[usable]
     offset = float(np.median(gap))
-    predicted = np.maximum(totals + offset * extra, [max(m) for m in members])  # as `set_memory_bytes`
+    predicted = set_memory_bytes(members, replace(start, sharing_bytes=offset))
     residual = np.abs(np.log(examples.set_memory_bytes[usable] / predicted[usable]))
     return offset, conformal_quantile(residual)
